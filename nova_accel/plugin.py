@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a package with a kind, or with a fabric manager, of its own imports.
+"""The names for packages with a kind or a fabric manager.
 
 An entry point in the group :data:`NAMESPACE` names a :class:`Kind`, one in the
 group :data:`FABRIC_NAMESPACE` a :class:`FabricManager`. Names that are here,
@@ -19,6 +19,7 @@ from nova_accel.core.fabric.manager import FabricManager
 from nova_accel.core.fabric.manager import FailedLinks
 from nova_accel.core.fabric.manager import Failure
 from nova_accel.core.fabric.manager import Member
+from nova_accel.core.fabric.manager import Operations
 from nova_accel.core.fabric.manager import Partition
 from nova_accel.core.fabric.manager import in_order
 from nova_accel.core.hostdev import Hostdev
@@ -44,6 +45,7 @@ from nova_accel.core.model import Device
 from nova_accel.core.model import Function
 from nova_accel.core.model import Host
 from nova_accel.core.model import MdevAddress
+from nova_accel.core.model import ParentName
 from nova_accel.core.model import PciAddress
 from nova_accel.core.model import Region
 from nova_accel.core.model import Unit
@@ -59,8 +61,8 @@ __all__ = [
     'FABRIC_NAMESPACE', 'Fabric', 'FabricError', 'FabricManager',
     'FailedLinks', 'Failure', 'Function', 'Host', 'Hostdev', 'Inspector',
     'Kind', 'LIMIT', 'Machine', 'MdevAddress', 'Member', 'NAMESPACE',
-    'Offered', 'Partition', 'PciAddress', 'Pool', 'Preparer', 'Programmer',
-    'Reader', 'Refused', 'Region', 'Suggester', 'Tree', 'Unit',
-    'function_path', 'in_order', 'is_live', 'quote', 'read_limit',
-    'sysfs_path',
+    'Offered', 'Operations', 'ParentName', 'Partition', 'PciAddress', 'Pool',
+    'Preparer', 'Programmer', 'Reader', 'Refused', 'Region', 'Suggester',
+    'Tree', 'Unit', 'function_path', 'in_order', 'is_live', 'quote',
+    'read_limit', 'sysfs_path',
 ]

@@ -3,7 +3,8 @@
 
 Where Nova has no plugin point, one of its functions is replaced by a wrapper
 of ours, which is called with the original function. :data:`WRAPPED` lists all
-of them. ``tests/contract/test_seams.py`` checks each one against Nova.
+of them. ``tests/contract/test_seams.py`` checks each one against Nova. (wrapt
+would add proxies, and has no list of what it replaced.)
 """
 
 import collections.abc

@@ -10,7 +10,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 from nova_accel import novas
 
 project = 'nova-accel'
-extensions = ['oslo_config.sphinxext', 'reno.sphinxext']
+extensions = ['oslo_config.sphinxext', 'reno.sphinxext', 'sphinx.ext.autodoc']
+autodoc_default_options = {'members': True, 'imported-members': True}
+autodoc_typehints_format = 'short'
 # For light and dark, wide and narrow screens, and nobody's brand.
 html_theme = 'furo'
 html_title = project

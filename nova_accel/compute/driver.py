@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``compute_driver = accel.LibvirtDriver``: the libvirt driver, with devices.
 
-Each override calls Nova's method, and one of ours. Signatures are passed
-through, so that the class works with every version of Nova that it is tested
-with (tests/contract):
+Each override calls Nova's method, and ours. Signatures are passed through, so
+that the class works with every version of Nova that it is tested with
+(tests/contract):
 
 ========================================== ===================================
 ``init_host``                              set the numbers of VFs; recreate
@@ -93,10 +93,7 @@ from nova_accel.compute.state import local_host
 from nova_accel.compute.state import node_holders
 from nova_accel.compute.state import node_state
 from nova_accel.compute.state import placement
-from nova_accel.core import hostdev
-from nova_accel.core.assignment import verify
 from nova_accel.core.placement import inventory
-from nova_accel.host import libvirt_xml
 
 LOG = logging.getLogger(__name__)
 
@@ -178,15 +175,7 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def nodes_for(self, flavor, allocations) -> frozenset[int]:
         """Return the NUMA nodes near the devices of a guest, for its claim."""
-        with nonfatal.step('find the NUMA nodes of the devices of a server'):
-            request = instance_request.of_flavor(flavor)
-            # Skip reading the host for a server without devices.
-            return verify.numa_nodes(
-                request, placement.allocated(allocations),
-                self._state.read_or_empty(cached=True)[0],
-                self._state.holders.hostdevs
-            ) if request.classes else frozenset()
-        return frozenset()
+        return self._operations.numa_nodes(flavor, allocations)
 
     def spawn(self, context, instance, image_meta, injected_files,
               admin_password, allocations, *args, **kwargs):
@@ -268,23 +257,13 @@ class LibvirtDriver(driver.LibvirtDriver):
                     context, instance)
 
     def _allocate_mdevs(self, allocations, *args, **kwargs):
-        node = self._node()
-        # While nova-compute starts, Nova has no tree, and node.ours is empty.
-        ours = {*node.ours, *inventory.counting(node.uuid, {
-            name for allocation in (allocations or {}).values()
-            for name in allocation['resources']})}
-        return super()._allocate_mdevs({
-            uuid: allocation
-            for uuid, allocation in (allocations or {}).items()
-            if uuid not in ours}, *args, **kwargs)
+        return super()._allocate_mdevs(
+            placement.not_ours(allocations or {}, self._node()),
+            *args, **kwargs)
 
     def _get_mdevs_from_guest_config(self, xml, *args, **kwargs):
-        held = {device.address
-                for device in hostdev.ours(libvirt_xml.parse(xml)[1])}
-        return [element for element
-                in super()._get_mdevs_from_guest_config(
-                    xml, *args, **kwargs)
-                if not hostdev_xml.holds(element, held.__contains__)]
+        return hostdev_xml.not_ours(
+            super()._get_mdevs_from_guest_config(xml, *args, **kwargs), xml)
 
     # Suspend and resume
 
@@ -368,18 +347,13 @@ class LibvirtDriver(driver.LibvirtDriver):
 
     def post_live_migration_at_destination(self, context, instance, *args,
                                            **kwargs):
-        self._claims.release(instance.uuid)
-        try:
+        with self._operations.post_live_migration(instance):
             super().post_live_migration_at_destination(
                 context, instance, *args, **kwargs)
             self._rebuild_metadata(context, instance, instance.flavor)
-        finally:
-            self._announcer.operation_ended(instance)
 
     def rollback_live_migration_at_destination(self, context, instance, *args,
                                                **kwargs):
-        try:
+        with self._operations.rollback_live_migration(instance):
             return super().rollback_live_migration_at_destination(
                 context, instance, *args, **kwargs)
-        finally:
-            self._claims.release(instance.uuid)

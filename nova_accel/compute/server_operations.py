@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What happens to the devices of a server in each operation of Nova.
 
-The driver calls Nova's method in the context that the method of the same name
-returns. Those of suspend and live migration are in
+The driver calls Nova's method in the context that the method of a like name
+returns. Those of suspend, and most of live migration, are in
 :mod:`nova_accel.compute.guest`.
 """
 
@@ -21,7 +21,9 @@ from nova_accel.compute import nonfatal
 from nova_accel.compute.devices import guest_devices
 from nova_accel.compute.reporting import announcer
 from nova_accel.compute.state import node_state
+from nova_accel.compute.state import placement
 from nova_accel.core import errors
+from nova_accel.core.assignment import verify
 
 CONF = nova.conf.CONF
 
@@ -143,3 +145,33 @@ class ServerOperations:
                 # after a live migration, or a resize to another cell.
                 self._claims.release(instance.uuid)
             self._announcer.operation_ended(instance)
+
+    @contextlib.contextmanager
+    def post_live_migration(self, instance) -> collections.abc.Iterator[None]:
+        """End the claim of a server that has come: its domain is defined."""
+        self._claims.release(instance.uuid)
+        try:
+            yield
+        finally:
+            self._announcer.operation_ended(instance)
+
+    @contextlib.contextmanager
+    def rollback_live_migration(self, instance,
+                                ) -> collections.abc.Iterator[None]:
+        """End the claim of a server that does not come."""
+        try:
+            yield
+        finally:
+            self._claims.release(instance.uuid)
+
+    def numa_nodes(self, flavor, allocations) -> frozenset[int]:
+        """Return the NUMA nodes near the devices that a server is to get."""
+        with nonfatal.step('find the NUMA nodes of the devices of a server'):
+            request = instance_request.of_flavor(flavor)
+            # Skip reading the host for a server without devices.
+            return verify.numa_nodes(
+                request, placement.allocated(allocations),
+                self._state.read_or_empty(cached=True)[0],
+                self._state.holders.hostdevs
+            ) if request.classes else frozenset()
+        return frozenset()

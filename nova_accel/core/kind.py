@@ -10,6 +10,7 @@ all kinds in :mod:`nova_accel.core.device_spec.discovery`: no other program
 claims it, the host does not use it, and its IOMMU group stays together.
 """
 
+import abc
 import collections.abc
 import dataclasses
 import re
@@ -192,6 +193,7 @@ class Tree(typing.Protocol):
 class Enumerator(typing.Protocol):
     """Finds the units of a function."""
 
+    @abc.abstractmethod
     def pools(self, function: model.Function, entry: Entry,
               machine: Machine) -> collections.abc.Iterable[Pool]:
         """Return the Pools of a function that an entry of this kind names.
@@ -210,6 +212,7 @@ class Enumerator(typing.Protocol):
 class Suggester(typing.Protocol):
     """An Enumerator that suggests entries."""
 
+    @abc.abstractmethod
     def suggest(self, function: model.Function,
                 ) -> collections.abc.Iterable[
                     collections.abc.Mapping[str, typing.Any]]:
@@ -224,6 +227,7 @@ class Suggester(typing.Protocol):
 class Preparer(typing.Protocol):
     """Prepares units for guests, and releases them afterwards."""
 
+    @abc.abstractmethod
     def prepare(self, device: hostdev.Hostdev, item: inventory.Offered,
                 config: DeviceConfig) -> None:
         """Prepare a unit for a guest that is about to start with it.
@@ -238,10 +242,12 @@ class Preparer(typing.Protocol):
             does not start then
         """
 
+    @abc.abstractmethod
     def prepared(self, host: model.Host,
                  ) -> collections.abc.Collection[model.Address]:
         """Return all prepared units, whether a server holds them or not."""
 
+    @abc.abstractmethod
     def release(self, address: model.Address) -> None:
         """Undo the preparation of a unit that no server holds.
 
@@ -260,6 +266,7 @@ class Inspector(typing.Protocol):
     released.
     """
 
+    @abc.abstractmethod
     def is_ready(self, address: model.Address) -> bool | None:
         """Whether a unit is ready for a guest; None if of another kind."""
 
@@ -268,6 +275,7 @@ class Inspector(typing.Protocol):
 class Programmer(typing.Protocol):
     """A Preparer that knows what it has programmed."""
 
+    @abc.abstractmethod
     def is_programmed(self, device: hostdev.Hostdev, item: inventory.Offered,
                       image: str, project: str) -> bool:
         """Whether a unit certainly has a bitstream already.
@@ -279,6 +287,7 @@ class Programmer(typing.Protocol):
             unit since it was programmed
         """
 
+    @abc.abstractmethod
     def forget(self, item: inventory.Offered) -> None:
         """Forget what was programmed: something else may have changed it."""
 
@@ -287,6 +296,7 @@ class Programmer(typing.Protocol):
 class Examiner(typing.Protocol):
     """An Enumerator that also tells whether functions are healthy."""
 
+    @abc.abstractmethod
     def examine(self, function: model.Function,
                 ) -> collections.abc.Iterable[str]:
         """Return what is wrong with a function ("its driver has lost it").

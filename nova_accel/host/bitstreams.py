@@ -3,7 +3,8 @@
 
 A copy is named after its image and its hash, and the hash is checked at each
 use, so a copy never becomes outdated. Files may be deleted at any time. The
-total size is limited; the least recently used copies are deleted first.
+total size is limited; the least recently used copies are deleted first. (The
+library diskcache does not give a program the path of a file.)
 """
 
 import collections.abc

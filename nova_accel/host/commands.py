@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run vendors' commands, which may hang and print anything."""
+"""Run vendors' commands, which may hang and print anything.
+
+processutils of oslo.concurrency has no limit of the output, and does not kill
+the children of a command.
+"""
 
 import collections.abc
 import contextlib

@@ -59,9 +59,9 @@ class _Checked:
 
     def __getattr__(self, name: str,
                     ) -> collections.abc.Callable[..., typing.Any]:
-        def call(*args: typing.Any) -> typing.Any:
+        def call(*args: typing.Any, **kwargs: typing.Any) -> typing.Any:
             try:
-                return getattr(self._fabric, name)(*args)
+                return getattr(self._fabric, name)(*args, **kwargs)
             except manager.FabricError:
                 raise
             except Exception as error:

@@ -6,14 +6,15 @@ told their virtual functions, which only its SDK can do.
 """
 
 import collections.abc
+import typing
 
 from nova_accel.core import model
 from nova_accel.core.fabric import definition
 from nova_accel.core.fabric import fmpm
 from nova_accel.core.fabric import manager
-from nova_accel.host import operate
 
 
+@typing.final
 class Fmpm(manager.Fabric):
     """The Fabric of a machine.
 
@@ -22,7 +23,7 @@ class Fmpm(manager.Fabric):
     """
 
     def __init__(self, settings: manager.Definition,
-                 operations: operate.Operations) -> None:
+                 operations: manager.Operations) -> None:
         self._text = settings.text
         self._operations = operations
 

@@ -9,6 +9,7 @@ import functools
 import typing
 
 from cliff import command
+from openstack import connection
 from openstack import exceptions
 
 from nova_accel.core import errors
@@ -42,17 +43,15 @@ class Consumer:
 
 class Cloud:
     """The devices of a cloud.
-
-    :param connection: openstack.connection.Connection
     """
 
-    def __init__(self, connection: typing.Any) -> None:
-        self._connection = connection
+    def __init__(self, sdk: connection.Connection) -> None:
+        self._sdk = sdk
 
     @property
     def compute(self) -> compute.Compute:
         """Nova's API."""
-        return compute.Compute(self._connection)
+        return compute.Compute(self._sdk)
 
     def hosts(self) -> list[listing.Host]:
         """Return the compute nodes that have devices.
@@ -213,14 +212,17 @@ class Cloud:
 
     def _server_name(self, uuid: str) -> str:
         try:
-            return str(self._connection.compute.get_server(uuid).name)
+            return str(self._sdk.compute.get_server(uuid).name)
         except exceptions.SDKException:
             # A migration, or a server that this user may not see.
             return ''
 
     def _project_name(self, uuid: str) -> str:
         try:
-            return str(self._connection.identity.get_project(uuid).name)
+            # Identity v2, which has no projects, is not in Keystone any more.
+            found = self._sdk.identity.get_project(  # type: ignore[union-attr]
+                uuid)
+            return str(found.name)
         except exceptions.SDKException:
             return ''
 
@@ -257,7 +259,7 @@ class Cloud:
     def _call(self, method: str, path: str,
               **kwargs: listing.Json) -> typing.Any:
         try:
-            answer = getattr(self._placement, method)(
+            answer = getattr(self._sdk.placement, method)(
                 path, microversion=queries.MICROVERSION, **kwargs)
         except exceptions.SDKException as error:
             raise errors.AccelError('Placement', f'cannot be queried: {error}',
@@ -269,11 +271,6 @@ class Cloud:
         if answer.status_code >= 400:
             raise Refused(answer.status_code, errors.quote(answer.text))
         return answer
-
-    @functools.cached_property
-    def _placement(self) -> typing.Any:
-        return self._connection.placement
-
 
 def of(asking: command.Command) -> Cloud:
     """Return the cloud that a command of openstack is about."""

@@ -151,7 +151,7 @@ Branch = dict[str, 'Branch']
 
 
 def lines(tree: Branch, indent: str = '') -> collections.abc.Iterator[str]:
-    """Yield the lines of a tree."""
+    """Yield the lines of a tree, as plain text: rich would wrap them."""
     for index, (label, branch) in enumerate(tree.items(), 1):
         last = index == len(tree)
         yield f'{indent}{"└─" if last else "├─"} {label}'

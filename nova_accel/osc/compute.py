@@ -6,7 +6,11 @@ import contextlib
 import dataclasses
 import typing
 
+from openstack import connection
 from openstack import exceptions
+from openstack.compute.v2 import flavor
+from openstack.compute.v2 import hypervisor
+from openstack.compute.v2 import server
 
 from nova_accel.core import errors
 from nova_accel.core import host_domain
@@ -98,18 +102,16 @@ class Compute:
 
     Each method raises :class:`nova_accel.core.errors.AccelError` if Nova
     refuses, or does not answer.
-
-    :param connection: openstack.connection.Connection
     """
 
-    def __init__(self, connection: typing.Any) -> None:
-        self._connection = connection
+    def __init__(self, sdk: connection.Connection) -> None:
+        self._sdk = sdk
 
     def flavors(self) -> list[Flavor]:
         """Return the flavors, for an administrator also private ones."""
         with _translated_errors():
             return [_flavor(found)
-                    for found in self._nova.flavors(is_public='None')]
+                    for found in self._sdk.compute.flavors(is_public='None')]
 
     def flavor(self, name: str) -> Flavor:
         """Return one flavor.
@@ -117,7 +119,8 @@ class Compute:
         :param name: its name or ID
         """
         with _translated_errors():
-            found = self._nova.find_flavor(name, get_extra_specs=True)
+            found = self._sdk.compute.find_flavor(
+                name, get_extra_specs=True)
         return _flavor(_known(found, 'flavor', name))
 
     def servers(self) -> collections.abc.Iterator[Server]:
@@ -125,9 +128,10 @@ class Compute:
         with _translated_errors():
             try:
                 yield from map(_server, progress.each(
-                    self._nova.servers(all_projects=True), None, 'server'))
+                    self._sdk.compute.servers(all_projects=True), None,
+                    'server'))
             except exceptions.ForbiddenException:
-                yield from map(_server, self._nova.servers())
+                yield from map(_server, self._sdk.compute.servers())
 
     def server(self, name: str) -> Server:
         """Return one server.
@@ -135,41 +139,44 @@ class Compute:
         :param name: its name or ID
         """
         with _translated_errors():
-            found = self._nova.find_server(name)
+            found = self._sdk.compute.find_server(name)
             if found is None:
                 # Only administrators may look for names in all projects.
                 with contextlib.suppress(exceptions.ForbiddenException):
-                    found = self._nova.find_server(name, all_projects=True)
+                    found = self._sdk.compute.find_server(
+                        name, all_projects=True)
         return _server(_known(found, 'server', name))
 
     def aggregates(self) -> dict[str, str]:
         """Return the uuids of the host aggregates, by name."""
         with _translated_errors():
             return {found.name: found.uuid
-                    for found in self._nova.aggregates()}
+                    for found in self._sdk.compute.aggregates()}
 
     def domains(self) -> dict[str, dict[str, str]]:
         """Return the metadata of aggregates that name a host domain, by uuid.
         """
         with _translated_errors():
             return {found.uuid: found.metadata
-                    for found in self._nova.aggregates()
+                    for found in self._sdk.compute.aggregates()
                     if host_domain.KEY in (found.metadata or {})}
 
     def closed(self) -> dict[str, str]:
         """Return why compute nodes get no new servers, by name."""
         with _translated_errors():
-            return {found.name: reason for found in self._nova.hypervisors()
+            return {found.name: reason
+                    for found in self._sdk.compute.hypervisors()
                     if (reason := _closed(found))}
 
     def services(self) -> dict[str, Service]:
         """Return the nova-computes, by the names of their compute nodes."""
         with _translated_errors():
             zones = {found.host: found.availability_zone
-                     for found in self._nova.services(binary='nova-compute')}
+                     for found in self._sdk.compute.services(
+                         binary='nova-compute')}
             # Later versions also ask each host how long it has been up.
-            nodes = list(self._nova.hypervisors(details=True,
-                                                microversion='2.53'))
+            nodes = list(self._sdk.compute.hypervisors(
+                details=True, microversion='2.53'))
         return {found.name: Service(
             name, zones.get(name, ''), found.state == 'up', _closed(found))
             for found in nodes for name in [found.service_details['host']]}
@@ -187,19 +194,15 @@ class Compute:
         return groups
 
     def _groups_from(self, offset: int) -> list[dict[str, typing.Any]]:
-        answer = self._nova.get(
+        answer = self._sdk.compute.get(
             '/os-server-groups', microversion='2.64',
             params={'all_projects': True, 'offset': offset})
         exceptions.raise_from_response(answer)
         found: list[dict[str, typing.Any]] = answer.json()['server_groups']
         return found
 
-    @property
-    def _nova(self) -> typing.Any:
-        return self._connection.compute
 
-
-def _closed(found: typing.Any) -> str:
+def _closed(found: hypervisor.Hypervisor) -> str:
     """Return why a compute node gets no new servers, '' if it does."""
     if (found.state, found.status) == ('up', 'enabled'):
         return ''
@@ -215,13 +218,13 @@ def _known(found: _Found | None, noun: str, name: str) -> _Found:
     return found
 
 
-def _flavor(found: typing.Any) -> Flavor:
+def _flavor(found: flavor.Flavor) -> Flavor:
     # The flavor of a server has its name as original_name.
     return Flavor(found.original_name or found.name or '',
                   dict(found.extra_specs or {}))
 
 
-def _server(found: typing.Any) -> Server:
+def _server(found: server.Server) -> Server:
     properties = (found.image or {}).get('properties') or {}
     return Server(found.id, found.name, _flavor(found.flavor), tuple(
         key.removeprefix(_TRAIT) for key, value in properties.items()

@@ -2,7 +2,8 @@
 """Names of PCI devices, from the ``pci.ids`` file of the distribution.
 
 Source: the comment at the head of that file. Debian has it in the package
-pci.ids, Red Hat and others in hwdata.
+pci.ids, Red Hat and others in hwdata. The library hwdata is under the
+GPL, and knows one of the paths.
 """
 
 import collections.abc

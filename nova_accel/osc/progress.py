@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says on stderr how far a command is that takes some time."""
+"""Says on stderr how far a command is that takes some time.
+
+These are lines, which logs of scripts can keep, and no bar as that of tqdm.
+"""
 
 import collections.abc
 import sys

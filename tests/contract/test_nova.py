@@ -130,6 +130,12 @@ def test_own_methods_override_no_method_of_nova():
                 if hasattr(libvirt_driver.LibvirtDriver, name)]
 
 
+def test_nova_tells_whether_a_snapshot_suspends_the_guest():
+    assert parameters(libvirt_driver.LibvirtDriver.
+                      _needs_suspend_resume_for_snapshot) == [
+        'live_snapshot', 'current_power_state']
+
+
 def test_driver_is_looked_for_below_nova_virt():
     assert "'nova.virt.%s'" in inspect.getsource(
         virt_driver.load_compute_driver)

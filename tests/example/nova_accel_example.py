@@ -37,6 +37,7 @@ def set_mode(sysfs: str, address: str, mode: str) -> None:
         file.truncate()
 
 
+@typing.final
 class Cards(plugin.Enumerator, plugin.Preparer):
     """Enumerator and Preparer of cards with a power mode."""
 

@@ -6,6 +6,7 @@ here.
 """
 
 import collections.abc
+import typing
 
 from nova_accel import plugin
 
@@ -36,6 +37,26 @@ class Cards(plugin.Enumerator, plugin.Preparer, plugin.Examiner):
         return function.vfio
 
 
+@typing.final
+class Incomplete(  # type: ignore[misc]
+        plugin.Enumerator, plugin.Preparer, plugin.Inspector):
+    """It cannot release what it prepares, nor recognise it."""
+
+    def __init__(self, tree: plugin.Tree) -> None:
+        """Keep nothing."""
+
+    def pools(self, function: plugin.Function, entry: plugin.Entry,
+              machine: plugin.Machine) -> list[plugin.Pool]:
+        return []
+
+    def prepare(self, device: plugin.Hostdev, item: plugin.Offered,
+                config: plugin.DeviceConfig) -> None:
+        """Prepare it."""
+
+    def prepared(self, host: plugin.Host) -> list[plugin.Address]:
+        return []
+
+
 class Others:
     """It has no base: its methods are compared where it is opened."""
 
@@ -47,9 +68,12 @@ class Others:
         return [function.ids]
 
 
-class Partitions(plugin.Fabric):
+@typing.final
+class Partitions(plugin.Fabric):  # type: ignore[misc]
+    """It has one of five methods."""
+
     def __init__(self, definition: plugin.Definition,
-                 operations: object) -> None:
+                 operations: int) -> None:
         self._definition = definition
 
     def partitions(self) -> list[int]:  # type: ignore[override]
@@ -60,5 +84,5 @@ KIND = plugin.Kind(
     open=Others,  # type: ignore[arg-type]
     keys={'power': str.split})  # type: ignore[dict-item]
 MANAGER = plugin.FabricManager(
-    open=Partitions,
+    open=Partitions,  # type: ignore[arg-type]
     keys={'address': int})  # type: ignore[dict-item]

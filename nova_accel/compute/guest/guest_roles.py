@@ -21,7 +21,7 @@ from oslo_serialization import jsonutils
 from nova_accel.compute import instance_request
 from nova_accel.compute import nonfatal
 from nova_accel.compute.guest import fw_cfg
-from nova_accel.compute.guest import hostdev_xml
+from nova_accel.compute.state import libvirt_domains
 from nova_accel.compute.state import node_state
 from nova_accel.core import hostdev
 from nova_accel.core import model
@@ -107,7 +107,7 @@ class GuestRoles:
         try:
             return self._host.write_instance_config(xml).get_xml_desc(
                 dump_inactive=True)
-        except hostdev_xml.libvirt().libvirtError as error:
+        except libvirt_domains.libvirt().libvirtError as error:
             # Nova is about to define it, and to report the error.
             LOG.debug('Could not define a domain: %s', error)
             return xml

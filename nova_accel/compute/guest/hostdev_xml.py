@@ -9,10 +9,10 @@ import collections.abc
 
 from lxml import etree
 from nova.virt.libvirt import config
-from nova.virt.libvirt import host
 
 from nova_accel.core import hostdev
 from nova_accel.core import model
+from nova_accel.host import libvirt_xml
 
 
 class _Aliased:
@@ -100,17 +100,20 @@ def address(at: model.PciAddress) -> etree._Element:
     return element.format_dom()
 
 
-def libvirt():
-    """Return the libvirt module.
-
-    Nova imports it on the first connection, so that Nova's modules can be
-    loaded without it.
-    """
-    return host.libvirt
-
-
 def holds(element, is_theirs: collections.abc.Callable[
         [model.MdevAddress], bool]) -> bool:
     """Whether a configuration object is an mdev with such an address."""
     return (isinstance(element, config.LibvirtConfigGuestHostdevMDEV)
             and is_theirs(model.MdevAddress(element.uuid)))
+
+
+def not_ours(mdevs: collections.abc.Iterable[
+        config.LibvirtConfigGuestHostdevMDEV], xml: str,
+        ) -> list[config.LibvirtConfigGuestHostdevMDEV]:
+    """Return the mdevs of a guest that are not ours.
+
+    :param xml: of its domain
+    """
+    ours = {device.address
+            for device in hostdev.ours(libvirt_xml.parse(xml)[1])}
+    return [mdev for mdev in mdevs if not holds(mdev, ours.__contains__)]

@@ -21,6 +21,7 @@ from oslo_log import log as logging
 from nova_accel.compute import faults
 from nova_accel.compute import log_once
 from nova_accel.compute.guest import hostdev_xml
+from nova_accel.compute.state import libvirt_domains
 from nova_accel.core import errors
 from nova_accel.core import hostdev
 
@@ -83,7 +84,7 @@ def attach(domain, missing: collections.abc.Iterable[hostdev.Hostdev],
     for device in missing:
         try:
             _attach(domain, device)
-        except hostdev_xml.libvirt().libvirtError as error:
+        except libvirt_domains.libvirt().libvirtError as error:
             raise errors.AssignmentError(
                 f'device {device.address}',
                 f'cannot be attached to the guest: {error}') from None
@@ -123,7 +124,7 @@ def _attach(domain, device) -> None:
             domain.attach_device(hostdev_xml.hostdev_config(
                 device, device.guest_address), live=True)
             return
-        except hostdev_xml.libvirt().libvirtError as error:
+        except libvirt_domains.libvirt().libvirtError as error:
             # Another device may have this address now. Let libvirt choose one.
             LOG.info('Could not attach %s at its former guest address: %s',
                      device.address, error)
@@ -134,7 +135,7 @@ def _detach(domain, device, running) -> str:
     """Detach a device, and return why it is still attached, or ''."""
     try:
         domain.detach_device(hostdev_xml.hostdev_config(device), live=True)
-    except hostdev_xml.libvirt().libvirtError as error:
+    except libvirt_domains.libvirt().libvirtError as error:
         return str(error)
     seconds_left = CONF.libvirt.device_detach_timeout
     while any(device.address == other.address for other in running()):

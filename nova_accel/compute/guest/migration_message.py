@@ -25,7 +25,7 @@ import contextvars
 
 from lxml import etree
 
-from nova_accel.compute.guest import hostdev_xml
+from nova_accel.compute.state import libvirt_domains
 from nova_accel.core import errors
 from nova_accel.core import hostdev
 from nova_accel.core import model
@@ -152,8 +152,8 @@ class MigratingGuest:
     def migrate(self, *args, flags=0, **kwargs):
         """Migrate the guest without post-copy."""
         return self._guest.migrate(
-            *args, flags=flags & ~hostdev_xml.libvirt().VIR_MIGRATE_POSTCOPY,
-            **kwargs)
+            *args, **kwargs, flags=flags & ~(
+                libvirt_domains.libvirt().VIR_MIGRATE_POSTCOPY))
 
     def get_xml_desc(self, *args, **kwargs):
         """Return the guest's XML, with aliases and PCI addresses replaced.

@@ -8,11 +8,21 @@ Seams: ``nova.virt.libvirt.host.Host``: ``list_instance_domains`` and
 import collections.abc
 import threading
 
-from nova_accel.compute.guest import hostdev_xml
+from nova.virt.libvirt import host as hosts
+
 from nova_accel.core import errors
 from nova_accel.core import hostdev
 from nova_accel.core import model
 from nova_accel.host import libvirt_xml
+
+
+def libvirt():
+    """Return the libvirt module.
+
+    Nova imports it on the first connection, so that Nova's modules can be
+    loaded without it.
+    """
+    return hosts.libvirt
 
 
 class LibvirtDomains:
@@ -55,8 +65,7 @@ class LibvirtDomains:
     def held_by(self, uuid: str) -> hostdev.Hostdevs:
         """Return what a server's domain holds, read from libvirt now."""
         domain = self._domain(uuid)
-        found = domain and libvirt_xml.read_domain(domain,
-                                                   hostdev_xml.libvirt())
+        found = domain and libvirt_xml.read_domain(domain, libvirt())
         return found.held if found else ()
 
     def running(self) -> frozenset[str]:
@@ -78,7 +87,7 @@ class LibvirtDomains:
             uuid = domain.UUIDString()
             if uuid not in known or not known[uuid].lacks or is_busy(uuid):
                 continue
-            found = libvirt_xml.read_domain(domain, hostdev_xml.libvirt())
+            found = libvirt_xml.read_domain(domain, libvirt())
             lacks = hostdev.ours(found.lacks) if found else ()
             # Check again: an operation may have started meanwhile.
             if lacks and not is_busy(uuid):
@@ -90,8 +99,7 @@ class LibvirtDomains:
         During suspend and resume it has fewer than its domain holds.
         """
         domain = self._domain(uuid, only_running=True)
-        found = domain and libvirt_xml.read_domain(domain,
-                                                   hostdev_xml.libvirt())
+        found = domain and libvirt_xml.read_domain(domain, libvirt())
         return tuple(device for device in found.held
                      if device not in found.lacks) if found else ()
 
@@ -103,10 +111,10 @@ class LibvirtDomains:
 
         :raises errors.AssignmentError: if there is no domain
         """
-        domain, libvirt = self._domain(uuid), hostdev_xml.libvirt()
+        domain, module = self._domain(uuid), libvirt()
         xml = domain and libvirt_xml.describe(
-            domain, libvirt.VIR_DOMAIN_XML_INACTIVE
-            | libvirt.VIR_DOMAIN_XML_SECURE, libvirt)
+            domain, module.VIR_DOMAIN_XML_INACTIVE
+            | module.VIR_DOMAIN_XML_SECURE, module)
         if not xml:
             raise errors.AssignmentError(f'server {uuid}', 'has no domain')
         self._host.write_instance_config(libvirt_xml.with_aliases(xml,
@@ -121,7 +129,7 @@ class LibvirtDomains:
             self._known = {
                 uuid: known for uuid, domain in domains.items()
                 if (known := self._known.get(uuid)
-                    or libvirt_xml.read_domain(domain, hostdev_xml.libvirt()))}
+                    or libvirt_xml.read_domain(domain, libvirt()))}
             return dict(self._known)
 
     def _domain(self, uuid: str, only_running: bool = False):

@@ -449,6 +449,19 @@ def allocated(found: collections.abc.Mapping[str, dict] | None,
             for uuid, allocation in (found or {}).items()}
 
 
+def not_ours(found: collections.abc.Mapping[str, dict], node: inventory.Node,
+             ) -> dict[str, dict]:
+    """Return the allocations that are not of our providers.
+
+    While nova-compute starts, Nova has no tree, and ``node.ours`` is empty.
+    """
+    ours = {*node.ours, *inventory.counting(node.uuid, {
+        name for allocation in found.values()
+        for name in allocation['resources']})}
+    return {uuid: allocation for uuid, allocation in found.items()
+            if uuid not in ours}
+
+
 def requested_amounts(instance) -> dict[str, int]:
     """Return all that a server's flavor and image request, by class."""
     spec = objects.RequestSpec(

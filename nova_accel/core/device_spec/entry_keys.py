@@ -27,6 +27,7 @@ ADDRESS_PARTS = (('domain', 0xffffffff, 4), ('bus', 0xff, 2),
 # Takes the value of a key, and returns fields of an Entry.
 _Reader = collections.abc.Callable[[object], dict[str, typing.Any]]
 
+# As in strutils of oslo.utils, which core does not import.
 _TRUE = frozenset({'true', 'yes', 'on', '1', 't', 'y'})
 _FALSE = frozenset({'false', 'no', 'off', '0', 'f', 'n'})
 

@@ -9,6 +9,7 @@ Source: NVIDIA, Fabric Manager User Guide, "Shared NVSwitch Virtualization
 Model" and "Fabric Manager SDK".
 """
 
+import abc
 import collections.abc
 import dataclasses
 import enum
@@ -126,6 +127,7 @@ class Fabric(typing.Protocol):
     manager fails, and ends after a limited time.
     """
 
+    @abc.abstractmethod
     def partitions(self) -> collections.abc.Sequence[Partition]:
         """Return the partitions that can be used, and which are active.
 
@@ -137,6 +139,7 @@ class Fabric(typing.Protocol):
             and waits for :meth:`restore`
         """
 
+    @abc.abstractmethod
     def activate(self, partition: int,
                  functions: collections.abc.Sequence[model.PciAddress] = (),
                  ) -> None:
@@ -150,12 +153,14 @@ class Fabric(typing.Protocol):
         :raises FabricError: if it was not activated
         """
 
+    @abc.abstractmethod
     def deactivate(self, partition: int) -> None:
         """Deactivate a partition that no guest uses.
 
         :raises FabricError: if it was not deactivated, or was not active
         """
 
+    @abc.abstractmethod
     def restore(self, active: collections.abc.Collection[int]) -> None:
         """Tell a manager that was restarted which partitions are active.
 
@@ -166,6 +171,7 @@ class Fabric(typing.Protocol):
             take them over
         """
 
+    @abc.abstractmethod
     def failed_links(self) -> collections.abc.Sequence[FailedLinks]:
         """Return the cards and switches that have failed links.
 
@@ -198,17 +204,32 @@ class Definition:
     text: str = ''
 
 
+class Operations(typing.Protocol):
+    """Runs commands of fabric managers as root.
+
+    The object is a :class:`nova_accel.host.operate.Operations`.
+    """
+
+    def run_fmpm(self, definition: str, operation: str,
+                 partitions: collections.abc.Collection[int] = (),
+                 ) -> tuple[int | None, bytes]:
+        """Run fmpm, and return its exit code and output.
+
+        :param definition: the value of the option
+        :param operation: one of those in :mod:`nova_accel.core.fabric.fmpm`
+        """
+
+
 @dataclasses.dataclass(frozen=True)
 class FabricManager:
     """A fabric manager: the object that an entry point names.
 
     :param open: called with the value of the option and the operations on the
-        machine (:class:`nova_accel.host.operate.Operations`); returns its
-        Fabric. It must not ask the manager yet
+        machine; returns its Fabric. It must not ask the manager yet
     :param keys: readers of the keys that only this manager has in the option
     """
 
-    open: collections.abc.Callable[[Definition, typing.Any], Fabric]
+    open: collections.abc.Callable[[Definition, Operations], Fabric]
     keys: command_option.Readers = dataclasses.field(default_factory=dict)
 
 

@@ -6,7 +6,8 @@ needed at least (:mod:`.goals`). While no move is to spare, only servers on a
 target of the goal move. Each move to spare can make another server leave a
 host, so that the one that wants to go there finds a place. If such moves are
 not enough, all are tried: which devices a server gets on a host depends on the
-servers that are there before it.
+servers that are there before it. For the same reason, no model of OR-tools
+fits.
 """
 
 import collections.abc

@@ -43,10 +43,20 @@ _SCHEMA = {
             'limit': {'type': 'integer', 'minimum': 1},
             'broken': {'type': 'string'}}}}}}
 
-#: A region of the file.
-_Region = dict[str, typing.Any]
+
+class _Region(typing.TypedDict):
+    """A region of the file."""
+
+    name: str
+    functions: list[str]
+    resource_class: typing.NotRequired[str]
+    traits: typing.NotRequired[list[str]]
+    together: typing.NotRequired[bool]
+    limit: typing.NotRequired[float]
+    broken: typing.NotRequired[str]
 
 
+@typing.final
 class Declared(kind.Enumerator):
     """Enumerate the functions that a file puts into Regions."""
 
@@ -56,7 +66,7 @@ class Declared(kind.Enumerator):
 
     def pools(self, function: model.Function, entry: kind.Entry,
               machine: kind.Machine) -> collections.abc.Iterator[kind.Pool]:
-        path = entry.setting(FILE)
+        path: str = entry.setting(FILE)
         here = [region for region in _load(path)
                 if str(function.address) in region['functions']]
         if not here:
@@ -86,8 +96,10 @@ def _load(path: str) -> list[_Region]:
         raise kind.Refused(f'{path} cannot be used: '
                            + errors.quote(str(why)),
                            'correct the file that the entry names') from None
-    return [{**region, 'functions': list(map(_normal, region['functions']))}
-            for region in document['regions']]
+    regions: list[_Region] = document['regions']
+    for region in regions:
+        region['functions'] = list(map(_normal, region['functions']))
+    return regions
 
 
 def _normal(text: str) -> str:

@@ -19,6 +19,7 @@ import logging
 import math
 import threading
 import time
+import typing
 import weakref
 
 import os_resource_classes as orc
@@ -122,6 +123,7 @@ class _Round:
     shown: reader.All
 
 
+@typing.final
 class Regions(kind.Enumerator, kind.Suggester, kind.Preparer,
               kind.Programmer):
     """Finds and programs FPGA regions."""

@@ -9,6 +9,7 @@ Source: Documentation/ABI/testing/sysfs-bus-vfio-mdev.
 """
 
 import collections.abc
+import typing
 
 import os_resource_classes as orc
 
@@ -30,6 +31,7 @@ API = 'vfio-pci'
 _MAX = 65536
 
 
+@typing.final
 class Mdevs(kind.Enumerator, kind.Suggester, kind.Preparer, kind.Inspector):
     """Finds, creates and removes mdevs."""
 
@@ -38,7 +40,7 @@ class Mdevs(kind.Enumerator, kind.Suggester, kind.Preparer, kind.Inspector):
 
     def pools(self, function: model.Function, entry: kind.Entry,
               machine: kind.Machine) -> collections.abc.Iterator[kind.Pool]:
-        wanted = entry.setting(TYPE)
+        wanted: str | None = entry.setting(TYPE)
         mdev_type = next((mdev_type for mdev_type in function.mdev_types
                           if mdev_type.name == wanted), None)
         if mdev_type is None:
@@ -58,7 +60,7 @@ class Mdevs(kind.Enumerator, kind.Suggester, kind.Preparer, kind.Inspector):
         available = mdev_type.available
         is_known = available is not None and available <= _MAX
         total = len(ours) + (available or 0 if is_known else 0)
-        yield kind.Pool(((function.address,),) * total, wanted,
+        yield kind.Pool(((function.address,),) * total, mdev_type.name,
                         resource_class=orc.VGPU, mdevs=True, instances=ours,
                         limit=_limit(function, entry, machine))
         if not is_known:

@@ -5,6 +5,7 @@ Source for VFs that need a vGPU type: see :mod:`nova_accel.host.kinds.vgpu`.
 """
 
 import collections.abc
+import typing
 
 from nova_accel.core import kind
 from nova_accel.core import model
@@ -13,6 +14,7 @@ from nova_accel.host import tree as trees
 from nova_accel.host.kinds import vgpu
 
 
+@typing.final
 class Functions(kind.Enumerator):
     """Enumerate each function with the others of its IOMMU group."""
 

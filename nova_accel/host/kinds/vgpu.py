@@ -24,6 +24,7 @@ import dataclasses
 import fractions
 import math
 import re
+import typing
 
 import os_resource_classes as orc
 
@@ -74,6 +75,7 @@ class Type:
 _Counts = collections.Counter[kind.Entry | None]
 
 
+@typing.final
 class VirtualGpus(kind.Enumerator, kind.Suggester, kind.Preparer,
                   kind.Inspector):
     """Finds vGPUs on VFs, and sets and clears their types."""
