@@ -45,8 +45,8 @@ METHODS = {
 #: Statuses that pass by themselves.
 _PASSING = nested_tenant.PASSING | {'SHELVED', 'DELETED'}
 
-#: The most servers at a time: each takes memory of the machines.
-_MOST = 8
+#: The most servers at a time: each takes memory and time of the machines.
+_MOST = 6
 
 #: Errors of a client while services are down.
 ERRORS = (OSError, exceptions.SDKException,
@@ -132,7 +132,7 @@ class Choice:
 
     def _some(self, left, count) -> Iterator[Operation]:
         for _time in range(self.random.choice((4, 5, 6))):
-            boots = self.random.random() < 0.6 - count / 12
+            boots = self.random.random() < 0.6 - count / 10
             if count < _MOST and (boots or not left):
                 count += 1
                 yield self._boot()
