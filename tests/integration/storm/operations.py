@@ -46,7 +46,7 @@ METHODS = {
 _PASSING = nested_tenant.PASSING | {'SHELVED', 'DELETED'}
 
 #: The most servers at a time: each takes memory and time of the machines.
-_MOST = 6
+_MOST = 8
 
 #: Errors of a client while services are down.
 ERRORS = (OSError, exceptions.SDKException,
@@ -131,8 +131,8 @@ class Choice:
         return broken + list(self._some(left, len(servers)))
 
     def _some(self, left, count) -> Iterator[Operation]:
-        for _time in range(self.random.choice((4, 5, 6))):
-            boots = self.random.random() < 0.6 - count / 10
+        for _time in range(self.random.choice((6, 7, 8))):
+            boots = self.random.random() < 0.5 - count / 14
             if count < _MOST and (boots or not left):
                 count += 1
                 yield self._boot()

@@ -96,6 +96,7 @@ class Storm:
     def _step(self):
         begin = time.monotonic()
         self.record.steps += 1
+        self._wait_for_hosts()
         chosen = self._choice.some(self._servers())
         killed = ''
         operations.perform(chosen)
@@ -128,6 +129,19 @@ class Storm:
             name = f'{name} of {machine.host}'
         self._cloud.recovered()
         return name
+
+    def _wait_for_hosts(self):
+        """Wait until Nova knows that its hosts are up.
+
+        While it believes that a host is down, a delete leaves the domain there
+        for half an hour.
+        """
+        def are_up():
+            return all(service.state == 'up' for service in
+                       self._cloud.connection.compute.services(
+                           binary='nova-compute')
+                       if service.host in self._machines)
+        steps.wait('hosts that are up', are_up)
 
     # Servers
 
