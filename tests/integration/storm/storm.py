@@ -28,6 +28,8 @@ _PATIENCE = 150
 #: Seconds until a guest that has just started is up.
 _BOOTS = 120
 _PAUSE = 2
+#: Operations that leave a domain on the source if they fail.
+_LEAVING = ('resize', 'migrate', 'revert', 'confirm')
 
 
 class Violation(Exception):
@@ -76,8 +78,10 @@ class Storm:
         self._kills = kills
         self._shown = shown
         self.record = Record()
-        #: Servers and migrations that Nova left in the middle.
+        #: Servers and migrations that Nova left in the middle, and those of
+        #: these servers that may still have left something.
         self._excused: set[str] = set()
+        self._unclean: set[str] = set()
         self._sights: dict[str, sights.Sight] = {}
 
     def blow(self, count: int, seconds: float) -> None:
@@ -104,7 +108,12 @@ class Storm:
             killed = self._kill()
         servers = self._settle({each.uuid for each in chosen
                                 if each.name == 'delete' and not each.refused})
+        self._remove_leftovers(servers)
         self._count(chosen, servers)
+        # A move that failed leaves the domain on the source.
+        for each in chosen:
+            if each.name in _LEAVING and self._outcome(each) == 'ERROR':
+                self._excuse(each.uuid)
         self._after(chosen, servers, bool(killed))
         self._shown.say(
             f'step {self.record.steps}, {self.record.operations} operations, '
@@ -165,6 +174,7 @@ class Storm:
             self._shown.say(f'{server.id} is left in {server.status}, '
                             f'{server.task_state}')
             self._excuse(server.id)
+            self.record.left += 1
             self._cloud.connection.compute.reset_server_state(
                 server, 'error')
         return self._delete(forgotten)
@@ -184,7 +194,7 @@ class Storm:
             time.sleep(_PAUSE)
 
     def _excuse(self, server):
-        self.record.left += 1
+        self._unclean.add(server)
         self._excused |= {server, *(
             migration.uuid for migration in self._migrations(server))}
 
@@ -197,14 +207,17 @@ class Storm:
         for server in servers:
             self._cloud.connection.compute.delete_server(
                 server.id, ignore_missing=True)
-        gone = {server.id for server in servers}
-        left = self._wait(gone)
-        self._remove_leftovers(gone.intersection(self._excused).difference(
-            server.id for server in left))
+        left = self._wait({server.id for server in servers})
+        self._remove_leftovers(left)
         return left
 
-    def _remove_leftovers(self, gone: Collection[str]):
-        """Remove what Nova left of deleted servers, as an operator would."""
+    def _remove_leftovers(self, servers):
+        """Remove what Nova left of deleted servers, as an operator would.
+
+        :param servers: those that exist
+        """
+        gone = self._unclean.difference(server.id for server in servers)
+        self._unclean -= gone
         placement = self._cloud.connection.placement
         for host, machine in self._machines.items() if gone else ():
             for uuid in self._look_at(host).domains.keys() & gone:
@@ -255,6 +268,7 @@ class Storm:
         """Delete servers that Nova left in the middle of a move."""
         for server in servers:
             self._excuse(server.id)
+            self.record.left += 1
         self._delete(servers)
 
     def _reboot(self, uuids: Collection[str]) -> list:
