@@ -151,9 +151,8 @@ class MigratingGuest:
 
     def migrate(self, *args, flags=0, **kwargs):
         """Migrate the guest without post-copy."""
-        return self._guest.migrate(
-            *args, **kwargs, flags=flags & ~(
-                libvirt_domains.libvirt().VIR_MIGRATE_POSTCOPY))
+        post_copy = libvirt_domains.libvirt().VIR_MIGRATE_POSTCOPY
+        return self._guest.migrate(*args, flags=flags & ~post_copy, **kwargs)
 
     def get_xml_desc(self, *args, **kwargs):
         """Return the guest's XML, with aliases and PCI addresses replaced.

@@ -42,7 +42,8 @@ class Record:
 
     :param counts: of operations, by name and outcome
     :param kills: of services, by name
-    :param left: how many servers Nova left in the middle of an operation
+    :param left: how many servers Nova left in the middle of an operation,
+        some of which failed
     :param rebooted: how many servers were rebooted after a kill
     :param read: how many devices guests have looked at
     """
@@ -174,7 +175,6 @@ class Storm:
             self._shown.say(f'{server.id} is left in {server.status}, '
                             f'{server.task_state}')
             self._excuse(server.id)
-            self.record.left += 1
             self._cloud.connection.compute.reset_server_state(
                 server, 'error')
         return self._delete(forgotten)
@@ -194,6 +194,7 @@ class Storm:
             time.sleep(_PAUSE)
 
     def _excuse(self, server):
+        self.record.left += server not in self._excused
         self._unclean.add(server)
         self._excused |= {server, *(
             migration.uuid for migration in self._migrations(server))}
@@ -268,7 +269,6 @@ class Storm:
         """Delete servers that Nova left in the middle of a move."""
         for server in servers:
             self._excuse(server.id)
-            self.record.left += 1
         self._delete(servers)
 
     def _reboot(self, uuids: Collection[str]) -> list:

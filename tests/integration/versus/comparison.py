@@ -109,11 +109,8 @@ def section(result: Mapping) -> str:
     facts = result['machine']
     return report_.rst(
         NAME, report(result['figures']),
-        f'Measured on {facts["cores"]} cores: nova-accel at commit '
-        f'{facts["commit"]}, '
-        f'Nova {facts["nova"]}, '
-        f'Placement {facts["openstack-placement"]}, Cyborg '
-        f'{facts["openstack-cyborg"]}; guests are emulated.', COMMAND)
+        figures_.measured(facts, f'Cyborg {facts["openstack-cyborg"]}'),
+        COMMAND)
 
 
 def _requests_said(figures) -> str:

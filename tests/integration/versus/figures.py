@@ -66,6 +66,18 @@ def medians(figures: Mapping, titles: Mapping[str, str]) -> report_.Table:
         'Medians (least to most)', ('', *titles.values()), tuple(rows))
 
 
+def measured(facts: Mapping, *services: str) -> str:
+    """Return where figures were measured.
+
+    :param services: those besides Nova and Placement, with their versions
+    """
+    versions = ', '.join([
+        f'nova-accel at commit {facts["commit"]}', f'Nova {facts["nova"]}',
+        f'Placement {facts["openstack-placement"]}', *services])
+    return (f'Measured on {facts["cores"]} cores: {versions}; guests are '
+            'emulated.')
+
+
 def _spread(values) -> str:
     return (f'{statistics.median(values):.3f} '
             f'({min(values):.3f} to {max(values):.3f})')

@@ -108,14 +108,8 @@ def report(figures: Mapping) -> report_.Report:
 
 def section(result: Mapping) -> str:
     """Return the text that the documentation includes."""
-    facts = result['machine']
-    return report_.rst(
-        NAME, report(result['figures']),
-        f'Measured on {facts["cores"]} cores: nova-accel at commit '
-        f'{facts["commit"]}, '
-        f'Nova {facts["nova"]}, '
-        f'Placement {facts["openstack-placement"]}; guests are emulated.',
-        COMMAND)
+    return report_.rst(NAME, report(result['figures']),
+                       figures_.measured(result['machine']), COMMAND)
 
 
 def _placement(figures, way) -> float:
