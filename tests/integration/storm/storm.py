@@ -42,8 +42,8 @@ class Record:
 
     :param counts: of operations, by name and outcome
     :param kills: of services, by name
-    :param left: how many servers Nova left in the middle of an operation,
-        some of which failed
+    :param left: how many servers Nova left in the middle of an operation, or
+        after a move that failed
     :param rebooted: how many servers were rebooted after a kill
     :param read: how many devices guests have looked at
     """
