@@ -168,8 +168,7 @@ class CrashStorm(storm.Storm):
             for key in [key for key in counter if key[1] in broken]:
                 del counter[key]
         wrong = [key for key in sorted(held.keys() | promised.keys())
-                 if held[key] != promised[key]
-                 and not self._is_left_by_a_resize(key[1])]
+                 if held[key] != promised[key]]
         if wrong:
             names = {provider['uuid']: name for host in storm.HOSTS
                      for name, provider in self._providers(host).items()}
@@ -179,20 +178,23 @@ class CrashStorm(storm.Storm):
                 f'{promised[provider, consumer]}'
                 for provider, consumer in wrong))
 
-    def _is_left_by_a_resize(self, consumer):
+    def _is_left_by_a_resize(self, uuid):
         """Whether a server got its old flavor back, but not its allocations.
 
         So does Nova if a server fails to start on the destination of a resize
-        (``ComputeManager.finish_resize``). It can be rebooted there.
+        (``ComputeManager.finish_resize``). It can be rebooted there. Without a
+        destination, Nova has given the allocations back.
         """
         return any(migration['status'] == 'error'
                    and migration['migration_type'] == 'resize'
-                   for migration in self._migrations(consumer))
+                   and migration['dest_compute']
+                   for migration in self._migrations(uuid))
 
     def _broken(self):
-        """Return servers in ERROR and their migrations."""
+        """Return servers in ERROR or left by a resize, and migrations."""
         broken = {uuid for uuid, server in self._servers().items()
-                  if server['status'] == 'ERROR'}
+                  if server['status'] == 'ERROR'
+                  or self._is_left_by_a_resize(uuid)}
         return broken.union(*(
             {migration['uuid'] for migration in self._migrations(uuid)}
             for uuid in broken))
