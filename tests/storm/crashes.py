@@ -101,7 +101,7 @@ class CrashStorm(storm.Storm):
             server = servers.get(operation.server)
             if not server or operation.name not in KEEPING or (
                     server['status'] == 'ERROR') or (
-                    self._is_left_by_a_resize(server['id'])):
+                    self._is_left_by_a_resize(server)):
                 continue
             had, has = before[server['id']], after[server['id']]
             if had != has and had:
@@ -142,7 +142,8 @@ class CrashStorm(storm.Storm):
 
     def _rightly_held(self, server, held):
         uuid = server['id']
-        if server['status'] != 'ERROR' and not self._is_left_by_a_resize(uuid):
+        if not (server['status'] == 'ERROR'
+                or self._is_left_by_a_resize(server)):
             return super()._rightly_held(server, held)
         # Nova can leave its devices on two hosts.
         return {place: uuid for place, holder in held.items()
@@ -178,23 +179,27 @@ class CrashStorm(storm.Storm):
                 f'{promised[provider, consumer]}'
                 for provider, consumer in wrong))
 
-    def _is_left_by_a_resize(self, uuid):
-        """Whether a server got its old flavor back, but not its allocations.
+    def _is_left_by_a_resize(self, server):
+        """Whether a resize of a server that is not in ERROR did not end.
 
-        So does Nova if a server fails to start on the destination of a resize
-        (``ComputeManager.finish_resize``). It can be rebooted there. Without a
-        destination, Nova has given the allocations back.
+        If the server failed to start on the destination, Nova gives it its
+        old flavor back, but not its allocations
+        (``ComputeManager.finish_resize``). Without a destination, it does
+        both. If a reboot failed before the resize was confirmed, and a later
+        one did not, the resize can be neither confirmed nor reverted any more.
         """
-        return any(migration['status'] == 'error'
-                   and migration['migration_type'] == 'resize'
-                   and migration['dest_compute']
-                   for migration in self._migrations(uuid))
+        return any(
+            migration['status'] == 'error' and migration['dest_compute']
+            and migration['migration_type'] == 'resize'
+            or migration['status'] == 'finished'
+            and server['status'] != 'VERIFY_RESIZE'
+            for migration in self._migrations(server['id']))
 
     def _broken(self):
         """Return servers in ERROR or left by a resize, and migrations."""
         broken = {uuid for uuid, server in self._servers().items()
                   if server['status'] == 'ERROR'
-                  or self._is_left_by_a_resize(uuid)}
+                  or self._is_left_by_a_resize(server)}
         return broken.union(*(
             {migration['uuid'] for migration in self._migrations(uuid)}
             for uuid in broken))
