@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A storm in which nova-computes are killed in the middle of operations.
 
-A server keeps its devices. Servers in ERROR are not checked.
+A server keeps its devices. Servers in ERROR, and those that Nova leaves in
+the middle of a resize, are not checked.
 """
 
 import collections
@@ -99,9 +100,8 @@ class CrashStorm(storm.Storm):
         after, servers = self._by_server(), self._servers()
         for operation in operations:
             server = servers.get(operation.server)
-            if not server or operation.name not in KEEPING or (
-                    server['status'] == 'ERROR') or (
-                    self._is_left_by_a_resize(server)):
+            if (not server or operation.name not in KEEPING
+                    or self._is_broken(server)):
                 continue
             had, has = before[server['id']], after[server['id']]
             if had != has and had:
@@ -142,8 +142,7 @@ class CrashStorm(storm.Storm):
 
     def _rightly_held(self, server, held):
         uuid = server['id']
-        if not (server['status'] == 'ERROR'
-                or self._is_left_by_a_resize(server)):
+        if not self._is_broken(server):
             return super()._rightly_held(server, held)
         # Nova can leave its devices on two hosts.
         return {place: uuid for place, holder in held.items()
@@ -164,7 +163,7 @@ class CrashStorm(storm.Storm):
                             provider['uuid']).items()):
                     promised[provider['uuid'], consumer] += sum(
                         allocation['resources'].values())
-        broken = self._broken()
+        broken = self._broken_consumers()
         for counter in held, promised:
             for key in [key for key in counter if key[1] in broken]:
                 del counter[key]
@@ -179,27 +178,26 @@ class CrashStorm(storm.Storm):
                 f'{promised[provider, consumer]}'
                 for provider, consumer in wrong))
 
-    def _is_left_by_a_resize(self, server):
-        """Whether a resize of a server that is not in ERROR did not end.
+    def _is_broken(self, server):
+        """Whether a server is in ERROR, or left in the middle of a resize.
 
-        If the server failed to start on the destination, Nova gives it its
-        old flavor back, but not its allocations
-        (``ComputeManager.finish_resize``). Without a destination, it does
-        both. If a reboot failed before the resize was confirmed, and a later
-        one did not, the resize can be neither confirmed nor reverted any more.
+        If a server fails to start on the destination of a resize, Nova gives
+        it its old flavor back, but not its old allocations
+        (``ComputeManager.finish_resize``). If no host is found, Nova gives it
+        both back. If a server in ERROR is rebooted before its resize is
+        confirmed, Nova can neither confirm nor revert the resize.
         """
-        return any(
+        return server['status'] == 'ERROR' or any(
             migration['status'] == 'error' and migration['dest_compute']
             and migration['migration_type'] == 'resize'
             or migration['status'] == 'finished'
             and server['status'] != 'VERIFY_RESIZE'
             for migration in self._migrations(server['id']))
 
-    def _broken(self):
-        """Return servers in ERROR or left by a resize, and migrations."""
+    def _broken_consumers(self):
+        """Return the broken servers and their migrations."""
         broken = {uuid for uuid, server in self._servers().items()
-                  if server['status'] == 'ERROR'
-                  or self._is_left_by_a_resize(server)}
+                  if self._is_broken(server)}
         return broken.union(*(
             {migration['uuid'] for migration in self._migrations(uuid)}
             for uuid in broken))
