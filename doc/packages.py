@@ -3,7 +3,8 @@
 
 Writes ``doc/source/contributor/packages.svg``. It leaves out an arrow if other
 arrows lead from its start to its end. ``tests/unit/test_layering.py`` checks
-that the picture is up to date.
+that the picture is up to date. Graphviz is not used: its layout depends on its
+version.
 """
 
 import ast

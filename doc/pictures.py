@@ -3,7 +3,8 @@
 
 Writes the SVG files of :data:`PICTURES` below ``doc/source``. They have a
 background of their own, so that they can be read on light and dark pages.
-``tests/unit/test_documentation.py`` checks that they are up to date.
+``tests/unit/test_documentation.py`` checks that they are up to date. Libraries
+that plot are for axes; these are boxes and text.
 """
 
 import dataclasses

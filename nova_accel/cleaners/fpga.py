@@ -9,7 +9,6 @@ Sources: see :mod:`nova_accel.host.fpga`.
 """
 
 import collections.abc
-import functools
 import os
 import sys
 
@@ -41,12 +40,14 @@ def main(arguments: collections.abc.Sequence[str] | None = None,
     options = parser.parse_args(arguments)
     if options.step == 'clean' and not options.blank:
         parser.error('clean needs --blank')
-    return program.run(options, clean=functools.partial(_clean, sysfs),
-                       verify=functools.partial(_verify, sysfs))
+    return program.run(
+        options.step,
+        clean=lambda: _clean(sysfs, options.address, options.blank),
+        verify=lambda: _verify(sysfs, options.address, options.region,
+                               options.shows))
 
 
-def _clean(sysfs: str, address: model.PciAddress, blank: str,
-           **_others: object) -> None:
+def _clean(sysfs: str, address: model.PciAddress, blank: str) -> None:
     tree = trees.Directory(sysfs)
     try:
         manager = fpga.manager(tree, [_shown(tree, address)[address]])
@@ -63,8 +64,7 @@ def _clean(sysfs: str, address: model.PciAddress, blank: str,
 
 
 def _verify(sysfs: str, address: model.PciAddress, region: int,
-            shows: str | None,
-            **_others: object) -> None:
+            shows: str | None) -> None:
     tree = trees.Directory(sysfs)
     thing = f'device {address}, region {region}'
     shown = _shown(tree, address)

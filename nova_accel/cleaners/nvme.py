@@ -9,7 +9,6 @@ Source: NVM Express Base Specification, Sanitize Operations, Format NVM.
 
 import collections.abc
 import contextlib
-import functools
 import pathlib
 import sys
 import time
@@ -42,9 +41,11 @@ def main(arguments: collections.abc.Sequence[str] | None = None,
     parser.add_argument(
         '--erase', choices=[*_SANITIZE, *_FORMAT],
         help='how; the first one that the disk supports by default')
-    return program.run(parser.parse_args(arguments),
-                       clean=functools.partial(_clean, root),
-                       verify=functools.partial(_verify, root))
+    options = parser.parse_args(arguments)
+    return program.run(
+        options.step,
+        clean=lambda: _clean(root, options.address, options.erase),
+        verify=lambda: _verify(root, options.address, options.erase))
 
 
 def _clean(root: pathlib.Path, address: model.PciAddress,

@@ -21,15 +21,14 @@ def parser(name: str, about: str) -> argparse.ArgumentParser:
     return found
 
 
-def run(options: argparse.Namespace,
-        **steps: collections.abc.Callable[..., None]) -> int:
-    """Do the step that the options name, and return the exit code.
+def run(step: str, clean: collections.abc.Callable[[], None],
+        verify: collections.abc.Callable[[], None]) -> int:
+    """Do a step, and return the exit code.
 
-    :param options: as parsed; a step gets all others
+    :param step: the one that the arguments name
     """
-    given = vars(options)
     try:
-        steps[given.pop('step')](**given)
+        {'clean': clean, 'verify': verify}[step]()
     except (errors.AccelError, OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw a Host as a tree of text lines."""
+"""Draw a Host as a tree of text lines.
+
+rich draws trees, too, but each compute node would have to install it.
+"""
 
 import bisect
 import collections

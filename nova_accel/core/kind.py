@@ -33,10 +33,10 @@ LIMIT = 'max_instances'
 
 #: Reads the value of a key in an entry and returns it in hashable form.
 #: Raises ValueError with the reason ("is not a number").
-Reader = collections.abc.Callable[[typing.Any], collections.abc.Hashable]
+Reader = collections.abc.Callable[[object], collections.abc.Hashable]
 
 
-def read_limit(value: typing.Any) -> int:
+def read_limit(value: object) -> int:
     """The :data:`Reader` of :data:`LIMIT`."""
     text = str(value).strip()
     if not re.fullmatch(r'[0-9]{1,9}', text) or not int(text):

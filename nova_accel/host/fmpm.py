@@ -63,7 +63,7 @@ class Fmpm(manager.Fabric):
                 manager.Failure.UNKNOWN_PARTITION, thing,
                 'fmpm knows no such partition')
         try:
-            code, output = self._operations.run_fmpm(
+            code, output = self._operations.run_fabric_manager(
                 self._text, operation, list(partitions))
         except Exception as error:
             # The command cannot be run, or the helper that runs it.
@@ -81,4 +81,5 @@ def _thing(operation: str, *partitions: int) -> str:
                      *map(str, partitions)])
 
 
-MANAGER = manager.FabricManager(open=Fmpm, keys=fmpm.KEYS)
+MANAGER = manager.FabricManager(open=Fmpm, keys=fmpm.KEYS,
+                                command=fmpm.command)

@@ -25,11 +25,10 @@ from nova_accel.core.device_spec import command_words
 from nova_accel.core.device_spec import firmware_probe
 from nova_accel.core.device_spec import reset_methods
 from nova_accel.core.fabric import definition as fabric_definition
-from nova_accel.core.fabric import fmpm
-from nova_accel.core.fabric import manager as fabric_manager
 from nova_accel.core.fabric import module_map
 from nova_accel.host import commands
 from nova_accel.host import driver_binding
+from nova_accel.host import fmpm
 from nova_accel.host import trust
 from nova_accel.host import vfio_binding
 
@@ -46,9 +45,9 @@ def not_opened(*_arguments: object) -> typing.NoReturn:
     raise NotImplementedError
 
 
-#: The managers whose commands run as root.
-_MANAGERS = {fabric_definition.DEFAULT: fabric_manager.FabricManager(
-    open=not_opened, keys=fmpm.KEYS)}
+#: The fabric managers whose commands run as root. Root does not read entry
+#: points: another package could name one.
+_MANAGERS = {fabric_definition.DEFAULT: fmpm.MANAGER}
 
 
 class Operations:
@@ -298,14 +297,14 @@ class Operations:
                 or f'{errors.quote(probe.command[0])} printed nothing')
         return text
 
-    def run_fmpm(self, definition: str, operation: str,
-                 partitions: collections.abc.Collection[int] = (),
-                 ) -> commands.Ended:
-        """Ask NVIDIA's Fabric Manager to do something.
+    def run_fabric_manager(self, definition: str, operation: str,
+                           partitions: collections.abc.Collection[int] = (),
+                           ) -> commands.Ended:
+        """Ask a fabric manager to do something.
 
         :param definition: the value of ``[nova_accel] fabric_manager``
-        :param operation: and ``partitions``, as for
-            :func:`nova_accel.core.fabric.fmpm.words`
+        :param operation: and ``partitions``, as for the manager's
+            :attr:`nova_accel.core.fabric.manager.FabricManager.command`
         :raises errors.EntryError: if the definition is invalid
         :raises ValueError: if another argument is invalid
         :raises OSError: if the command cannot be started
@@ -314,10 +313,11 @@ class Operations:
         defined = fabric_definition.parse(definition, _MANAGERS)
         if defined is None:
             raise ValueError('no fabric manager is defined')
-        return self._run(
-            fmpm.words(defined.settings['command'], operation, partitions),
-            fmpm.timeout(operation, defined.settings['timeout']),
-            limit=fmpm.MAX_OUTPUT)
+        build = _MANAGERS[defined.manager].command
+        if build is None:
+            raise ValueError(f'manager {defined.manager!r} has no command')
+        command = build(defined, operation, partitions)
+        return self._run(command.words, command.timeout, limit=command.limit)
 
     def read_modules(self, definition: str) -> commands.Ended:
         """Run the command that tells which card each module is.

@@ -241,10 +241,10 @@ def probe_firmware(definition: str, address: str) -> str:
 
 
 @program_context.entrypoint
-def run_fmpm(definition: str, operation: str,
-             partitions: collections.abc.Collection[int] = (),
-             ) -> commands.Ended:
-    return _machine.run_fmpm(definition, operation, partitions)
+def run_fabric_manager(definition: str, operation: str,
+                       partitions: collections.abc.Collection[int] = (),
+                       ) -> commands.Ended:
+    return _machine.run_fabric_manager(definition, operation, partitions)
 
 
 @program_context.entrypoint

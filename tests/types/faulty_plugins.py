@@ -80,9 +80,19 @@ class Partitions(plugin.Fabric):  # type: ignore[misc]
         return [*self._definition.modules]
 
 
+def _read_power(value: int) -> int:
+    return value
+
+
+def _command(definition: plugin.Definition, operation: str) -> list[str]:
+    return [operation]
+
+
 KIND = plugin.Kind(
     open=Others,  # type: ignore[arg-type]
-    keys={'power': str.split})  # type: ignore[dict-item]
+    keys={'power': _read_power,  # type: ignore[dict-item]
+          'words': str.split})  # type: ignore[dict-item]
 MANAGER = plugin.FabricManager(
     open=Partitions,  # type: ignore[arg-type]
-    keys={'address': int})  # type: ignore[dict-item]
+    keys={'address': int},  # type: ignore[dict-item]
+    command=_command)  # type: ignore[arg-type]

@@ -116,19 +116,20 @@ class Intruder:
                   self._probe(), '--help')
         self.said['probed'] = privileged.probe_firmware(
             self._probe(), CARD)
-        self._try('fabric manager', privileged.run_fmpm,
+        self._try('fabric manager', privileged.run_fabric_manager,
                   self._fabric_manager(), fmpm.ACTIVATE, [3])
         self._try('modules', privileged.read_modules, self._fabric_manager())
         for name, definition in (
                 ('other fabric manager', self._fabric_manager('/bin/ls')),
                 ('part of the fabric manager', self._fabric_manager()[:-1]),
                 ('no fabric manager', '')):
-            self._try(name, privileged.run_fmpm, definition, fmpm.LIST)
+            self._try(name, privileged.run_fabric_manager, definition,
+                      fmpm.LIST)
         self._try('other modules', privileged.read_modules,
                   self._fabric_manager('/bin/ls'))
-        self._try('other operation', privileged.run_fmpm,
+        self._try('other operation', privileged.run_fabric_manager,
                   self._fabric_manager(), '/etc/shadow', [])
-        self._try('other partition', privileged.run_fmpm,
+        self._try('other partition', privileged.run_fabric_manager,
                   self._fabric_manager(), fmpm.ACTIVATE, ['/etc/shadow'])
         self._try('other sysfs', privileged.set_num_vfs, CARD, 1)
         self._try('other sysfs and manager', privileged.program_by_manager,

@@ -4,6 +4,7 @@
 import ast
 import importlib.util
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -48,7 +49,12 @@ _MUST_NOT = {
     'scheduler': {'nova_accel.api', 'nova_accel.compute', 'nova_accel.host',
                   *_ENDS},
     'cmd': {'nova', 'nova_accel.api', 'nova_accel.compute',
-            'nova_accel.scheduler', 'nova_accel.shim'},
+            'nova_accel.scheduler', 'nova_accel.shim',
+            *(f'nova_accel.{name}' for name in (
+                'group_hosts', 'moved_flavors', 'numa_fit'))},
+    # What reads, writes or logs.
+    'core': {'asyncio', 'glob', 'io', 'logging', 'pathlib', 'shutil',
+             'socket', 'subprocess', 'tempfile', 'urllib.request'},
 }
 
 
@@ -119,6 +125,17 @@ def test_only_the_plugins_import_nova():
     assert importers <= {'api', 'compute', 'group_hosts', 'moved_flavors',
                          'numa_fit', 'scheduler'}
     assert importers
+
+
+def test_seams_are_on_the_page():
+    page = (_ROOT / 'doc' / 'source' / 'contributor'
+            / 'architecture.rst').read_text()
+    seams = {_module(path).removeprefix(f'{_OURS}.') for path in _FILES
+             if 'Seam' in (ast.get_docstring(ast.parse(path.read_text()))
+                           or '')}
+    named = set(re.findall(r'^   \* - ``([\w.]+)``$', page, re.MULTILINE))
+    assert seams
+    assert seams <= named
 
 
 def _packages():

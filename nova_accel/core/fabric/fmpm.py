@@ -104,6 +104,17 @@ def words(command: collections.abc.Sequence[str], operation: str,
     return [*command, _OPTIONS[operation], *takes]
 
 
+def command(settings: manager.Definition, operation: str,
+            partitions: collections.abc.Collection[int]) -> manager.Command:
+    """Return one call of fmpm.
+
+    The parameters and errors are those of :func:`words`.
+    """
+    return manager.Command(
+        words(settings.settings['command'], operation, partitions),
+        timeout(operation, settings.settings['timeout']), MAX_OUTPUT)
+
+
 def timeout(operation: str, most: int) -> int:
     """Return the seconds after which a call is killed.
 

@@ -210,14 +210,29 @@ class Operations(typing.Protocol):
     The object is a :class:`nova_accel.host.operate.Operations`.
     """
 
-    def run_fmpm(self, definition: str, operation: str,
-                 partitions: collections.abc.Collection[int] = (),
-                 ) -> tuple[int | None, bytes]:
-        """Run fmpm, and return its exit code and output.
+    def run_fabric_manager(self, definition: str, operation: str,
+                           partitions: collections.abc.Collection[int] = (),
+                           ) -> tuple[int | None, bytes]:
+        """Run the :attr:`FabricManager.command` of a manager.
 
         :param definition: the value of the option
-        :param operation: one of those in :mod:`nova_accel.core.fabric.fmpm`
+        :param operation: and ``partitions``, as for the manager's command
+        :returns: its exit code and output
         """
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command of a fabric manager.
+
+    :param words: as a shell splits them
+    :param timeout: seconds after which it is killed
+    :param limit: its largest output in bytes
+    """
+
+    words: collections.abc.Sequence[str]
+    timeout: float
+    limit: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,10 +242,16 @@ class FabricManager:
     :param open: called with the value of the option and the operations on the
         machine; returns its Fabric. It must not ask the manager yet
     :param keys: readers of the keys that only this manager has in the option
+    :param command: returns the command for an operation on partitions, or
+        raises ValueError. Only root's own table of managers is asked
+        (:mod:`nova_accel.host.operations`), not an entry point
     """
 
     open: collections.abc.Callable[[Definition, Operations], Fabric]
     keys: command_option.Readers = dataclasses.field(default_factory=dict)
+    command: collections.abc.Callable[
+        [Definition, str, collections.abc.Collection[int]],
+        Command] | None = None
 
 
 def in_order(partition: Partition,

@@ -14,7 +14,8 @@ not look for.
 Source: NVIDIA/nccl, src/graph/xml.cc (the parser; ``ncclTopoGetXmlFromSys``,
 which names the upstream ports of switches; ``ncclTopoTrimXml``), xml.h and
 topo.h (limits) and topo.cc (``ncclTopoAddPci``), versions 2.8 to 2.30. AMD's
-RCCL has the same parser.
+RCCL has the same parser. It reads a part of XML only, so no XML library is
+used: what one writes or accepts, NCCL may not.
 """
 
 import collections.abc

@@ -363,7 +363,7 @@ def test_faults_of_the_stand_in_are_those_of_its_seed(tmp_path):
 
 
 def test_operation_checks_its_arguments(machine):
-    run = operations.Operations('/nowhere').run_fmpm
+    run = operations.Operations('/nowhere').run_fabric_manager
     for arguments in (('{}', command.LIST), (machine.option, '-l'),
                       (machine.option, command.ACTIVATE, ['3']),
                       (json.dumps({'manager': 'other'}), command.LIST)):
