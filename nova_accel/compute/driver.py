@@ -146,7 +146,12 @@ class LibvirtDriver(driver.LibvirtDriver):
         # and is never changed, but replaced.
         read = tree_update.read_node if provider_tree else self._read_node
         return read(provider_tree or self.provider_tree,
-                    self._host.get_node_uuid(), self._host.get_hostname())
+                    self._host.get_node_uuid(), self._hostname)
+
+    @functools.cached_property
+    def _hostname(self) -> str:
+        # Nova asks libvirt each time, and goes on with the first answer.
+        return self._host.get_hostname()
 
     # Start and periodic tasks
 

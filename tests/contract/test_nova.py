@@ -5,6 +5,7 @@ import ast
 import inspect
 import pathlib
 import textwrap
+from unittest import mock
 
 import nova
 from nova import exception
@@ -145,6 +146,14 @@ def test_driver_is_importable_from_nova_virt():
     loaded = importutils.import_class('nova.virt.accel.LibvirtDriver')
     assert loaded is driver.LibvirtDriver
     assert issubclass(loaded, libvirt_driver.LibvirtDriver)
+
+
+def test_first_name_of_the_host_is_kept():
+    """So the driver asks libvirt only once."""
+    host = mock.Mock(_hostname=None)
+    host.get_connection().getHostname.side_effect = ['one', 'two']
+    assert [libvirt_host.Host.get_hostname(host)
+            for _time in range(2)] == ['one', 'one']
 
 
 def test_all_guest_xml_goes_through_one_method():
