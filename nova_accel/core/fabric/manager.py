@@ -243,8 +243,8 @@ class FabricManager:
         machine; returns its Fabric. It must not ask the manager yet
     :param keys: readers of the keys that only this manager has in the option
     :param command: returns the command for an operation on partitions, or
-        raises ValueError. Only root's own table of managers is asked
-        (:mod:`nova_accel.host.operations`), not an entry point
+        raises ValueError. Root runs those of the managers that
+        :mod:`nova_accel.host.operations` names, and no others
     """
 
     open: collections.abc.Callable[[Definition, Operations], Fabric]
