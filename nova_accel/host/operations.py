@@ -14,7 +14,6 @@ import re
 import shutil
 import tempfile
 import time
-import typing
 import uuid
 
 from nova_accel.core import errors
@@ -40,13 +39,8 @@ _MAX_VFS = 0xffff
 _LEFT = 5
 
 
-def not_opened(*_arguments: object) -> typing.NoReturn:
-    """The ``open`` of plugins of which only the keys are used."""
-    raise NotImplementedError
-
-
 #: The fabric managers whose commands run as root. Root does not read entry
-#: points: another package could name one.
+#: points, which any package can add.
 _MANAGERS = {fabric_definition.DEFAULT: fmpm.MANAGER}
 
 

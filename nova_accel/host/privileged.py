@@ -9,6 +9,7 @@ fixed here. The commands are those of root's configuration, read here.
 import collections.abc
 import glob
 import os
+import typing
 
 from oslo_config import cfg
 from oslo_privsep import capabilities
@@ -153,12 +154,17 @@ def _owner(configuration: cfg.ConfigOpts) -> int:
     return os.stat(configuration.state_path).st_uid
 
 
+def _not_opened(*_arguments: object) -> typing.NoReturn:
+    """The ``open`` of a kind of which only the keys are used."""
+    raise NotImplementedError
+
+
 def _programs(configuration: cfg.ConfigOpts,
               ) -> set[fpga_program.Program | None]:
     """Return the "program" of each entry, None for one without."""
     entries, _others = spec_entry.parse_all(
         configuration.nova_accel.device_spec, {'fpga': kind.Kind(
-            open=operations.not_opened, keys=fpga_program.KEYS)})
+            open=_not_opened, keys=fpga_program.KEYS)})
     return {entry.setting(fpga_program.PROGRAM) for entry in entries}
 
 
